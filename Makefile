@@ -16,7 +16,7 @@ endif
 BUILD := build/$(config)
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(HARDEN) $(CFLAGS) $(SANITIZER) $(STRESS)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Icsrc -I$(BUILD)/gen -I$(LUA_INCDIR) $(WARN) $(HARDEN) $(CFLAGS) $(SANITIZER) $(STRESS)
 LIBS := -lpcre2-8 -lutf8proc -ljansson -lprotobuf-c -lz -lm -lpthread
 LDFLAGS_SO := -shared
 

@@ -31,8 +31,11 @@ static inline float weight(float v, float max, float scale) {
   return v == max ? 1.0f : w;
 }
 
+/* Numbers that are computed together. Compilers vectorise the inner loops. */
+enum { LANES = 8 };
+
+/* The sum of all weights. The order of the additions depends on n alone. */
 static double mass(const float *row, int32_t n, float max, float scale) {
-  enum { LANES = 8 };
   double sum[LANES] = {0}, whole = 0;
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -96,33 +99,123 @@ static int32_t keep(const struct ane_ranked *ranked, int32_t m, const struct ane
   return m;
 }
 
-/* The draw walks the tokens from the best on. A few tokens have most of the mass, so FIRST of them are ranked at first, and more
- * only if the filters or the random number need them. */
-enum { FIRST = 64, GROWTH = 8 };
+/* The first of `count` ranked tokens whose weight lifts the sum above `goal`; -1 if none does. The sum begins with `seen`. */
+static int32_t reach(const struct ane_ranked *ranked, int32_t count, float max, float scale, double seen, double goal) {
+  for (int32_t i = 0; i < count; i++) {
+    seen += (double)weight(ranked[i].value, max, scale);
+    if (seen > goal) return i;
+  }
+  return -1;
+}
+
+/* All tokens of a row with a weight above 0, in buckets. Bucket i has those whose scaled logit is i / FINE to (i + 1) / FINE
+ * below the best, so all tokens of a bucket rank above those of the next one. */
+enum { FINE = 16, BUCKETS = 87 * FINE + 1 };
+struct buckets {
+  const float *row;
+  int32_t n;
+  float max, scale;
+  int32_t end, end_count;   /* top_p and min_p keep only this number of bucket `end`, and none of later ones */
+  double mass[BUCKETS + 1]; /* of the tokens that are kept; the last has those without weight */
+};
+
+/* The bucket of a value; BUCKETS: its weight is 0. */
+static inline int32_t bucket_of(float v, float max, float scale) {
+  float x = (v - max) * scale, inside = x > -87.0f ? x : -87.0f;
+  int32_t at = x > -87.0f ? (int32_t)(inside * -(float)FINE) : BUCKETS;
+  return v == max ? 0 : at;
+}
+
+static void add(struct buckets *b, float v) { b->mass[bucket_of(v, b->max, b->scale)] += (double)weight(v, b->max, b->scale); }
+
+static void fill(struct buckets *b) {
+  memset(b->mass, 0, sizeof b->mass);
+  b->end = BUCKETS;
+  int32_t i = 0;
+  for (; i + LANES <= b->n; i += LANES) {
+    float w[LANES];
+    int32_t at[LANES];
+    for (int j = 0; j < LANES; j++) w[j] = weight(b->row[i + j], b->max, b->scale);
+    for (int j = 0; j < LANES; j++) at[j] = bucket_of(b->row[i + j], b->max, b->scale);
+    for (int j = 0; j < LANES; j++) b->mass[at[j]] += (double)w[j];
+  }
+  for (; i < b->n; i++) add(b, b->row[i]);
+}
+
+/* Ranks the tokens of a bucket that are kept. Returns their number. */
+static int32_t rank(const struct buckets *b, int32_t at, struct ane_ranked *ranked) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < b->n; i++)
+    if (bucket_of(b->row[i], b->max, b->scale) == at) ranked[count++] = (struct ane_ranked){i, b->row[i]};
+  ane_rank(ranked, count);
+  return at == b->end ? ANE_MIN(count, b->end_count) : count;
+}
+
+/* Applies top_p and min_p. Returns the mass of the tokens that are kept. */
+static double cut(struct buckets *b, const struct ane_sampling *how, double total, struct ane_ranked *ranked) {
+  double most = how->top_p < 1 ? (double)how->top_p * total : INFINITY, kept = 0;
+  for (int32_t at = 0; at < BUCKETS; at++) {
+    float least = exp_negative((float)(at + 2) / -(float)FINE); /* less than each weight of the bucket */
+    if (kept + b->mass[at] < most && least >= how->min_p) {
+      kept += b->mass[at];
+      continue;
+    }
+    int32_t count = rank(b, at, ranked);
+    double before = kept;
+    for (int32_t i = 0; i < count; i++) {
+      double w = (double)weight(ranked[i].value, b->max, b->scale);
+      bool is_best = at == 0 && i == 0;
+      if (!is_best && (w < (double)how->min_p || kept >= most)) {
+        b->end = at;
+        b->end_count = i;
+        b->mass[at] = kept - before;
+        return kept;
+      }
+      kept += w;
+    }
+  }
+  return kept;
+}
+
+/* Draws from all tokens. They are taken in order of rank, but only the bucket of the token that is drawn has to be ranked. */
+static struct ane_ranked draw_from_all(const float *row, int32_t n, const struct ane_sampling *how, float max, double total,
+                                       double u, struct ane_ranked *ranked) {
+  struct buckets b = {.row = row, .n = n, .max = max, .scale = 1 / how->temperature};
+  fill(&b);
+  bool filtered = how->top_p < 1 || how->min_p > 0;
+  double goal = u * (filtered ? cut(&b, how, total, ranked) : total), seen = 0;
+  int32_t last = 0;
+  for (int32_t at = 0; at < BUCKETS && at <= b.end; at++) {
+    if (b.mass[at] == 0) continue;
+    last = at;
+    if (seen + b.mass[at] > goal) {
+      int32_t i = reach(ranked, rank(&b, at, ranked), max, b.scale, seen, goal);
+      if (i >= 0) return ranked[i];
+    }
+    seen += b.mass[at];
+  }
+  return ranked[rank(&b, last, ranked) - 1]; /* rounding left the sum below the random number */
+}
+
+/* A few tokens have most of the mass, so the FIRST best are ranked at first. Most draws end with them. */
+enum { FIRST = 64 };
 
 static struct ane_ranked draw(const float *row, int32_t n, const struct ane_sampling *how, float max, double u,
                               struct ane_ranked *ranked) {
-  int32_t limit = how->top_k > 0 && how->top_k < n ? how->top_k : n;
+  bool has_limit = how->top_k > 0 && how->top_k < n, filtered = how->top_p < 1 || how->min_p > 0, whole;
+  int32_t m = has_limit ? how->top_k : ANE_MIN(FIRST, n);
   float scale = 1 / how->temperature;
-  bool filtered = how->top_p < 1 || how->min_p > 0;
-  double total = limit == n ? mass(row, n, max, scale) : 0;
-  for (int32_t m = limit < n ? limit : ANE_MIN(FIRST, n);; m = m > n / GROWTH ? n : m * GROWTH) {
-    double kept, seen = 0;
-    bool whole;
-    ane_topk(row, n, m, ranked);
-    if (limit < n) {
-      for (int32_t i = 0; i < m; i++) total += (double)weight(ranked[i].value, max, scale);
-    }
-    int32_t count = keep(ranked, m, how, total, &kept, &whole);
-    bool last = m == limit;
-    if (filtered && !whole && !last) continue;
-    double goal = u * (filtered || limit < n ? kept : total);
-    for (int32_t i = 0; i < count; i++) {
-      seen += (double)weight(ranked[i].value, max, scale);
-      if (seen > goal) return ranked[i];
-    }
-    if (whole || last) return ranked[count - 1]; /* rounding left the sum below the random number */
+  double total = has_limit ? 0 : mass(row, n, max, scale), kept;
+  ane_topk(row, n, m, ranked);
+  for (int32_t i = 0; has_limit && i < m; i++) total += (double)weight(ranked[i].value, max, scale);
+  int32_t count = keep(ranked, m, how, total, &kept, &whole);
+  whole = whole || has_limit || m == n;
+  if (whole || !filtered) {
+    int32_t i = reach(ranked, count, max, scale, 0, u * (filtered || has_limit ? kept : total));
+    if (i >= 0) return ranked[i];
+    if (whole) return ranked[count - 1]; /* rounding left the sum below the random number */
   }
+  return draw_from_all(row, n, how, max, total, u, ranked);
 }
 
 ane_status ane_sample(const float *row, int32_t n, const struct ane_sampling *how, const int32_t *recent, size_t n_recent,

@@ -15,6 +15,9 @@ struct ane_ranked {
  * for rows in random order about O(n + k log k log(n / k)). */
 void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out);
 
+/* Sorts list[0..n), best first. */
+void ane_rank(struct ane_ranked *list, int32_t n);
+
 /* The best of row[0..n), n >= 1. */
 struct ane_ranked ane_best(const float *row, int32_t n);
 

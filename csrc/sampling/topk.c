@@ -17,6 +17,21 @@ static void sift(struct ane_ranked *heap, int32_t at, int32_t n) {
   heap[at] = moved;
 }
 
+/* Heapsort: the root, which is the worst, goes to the end. */
+static void sort(struct ane_ranked *heap, int32_t n) {
+  for (int32_t end = n; --end > 0;) {
+    struct ane_ranked worst = heap[0];
+    heap[0] = heap[end];
+    heap[end] = worst;
+    sift(heap, 0, end);
+  }
+}
+
+void ane_rank(struct ane_ranked *list, int32_t n) {
+  for (int32_t i = n / 2; i-- > 0;) sift(list, i, n);
+  sort(list, n);
+}
+
 void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out) {
   if (k <= 0) return;
   for (int32_t i = 0; i < k; i++) out[i] = (struct ane_ranked){i, row[i]};
@@ -28,12 +43,7 @@ void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out) {
     out[0] = next;
     sift(out, 0, k);
   }
-  for (int32_t end = k; --end > 0;) { /* heapsort: the worst goes to the end */
-    struct ane_ranked worst = out[0];
-    out[0] = out[end];
-    out[end] = worst;
-    sift(out, 0, end);
-  }
+  sort(out, k);
 }
 
 struct ane_ranked ane_best(const float *row, int32_t n) {

@@ -114,6 +114,57 @@ describe("the sampler", function()
     assert.is_true(most <= edge and most > edge - 10)
   end)
 
+  -- The part of [0, 1) whose random numbers draw each token: ranks all tokens, applies the filters and adds up. id -> {from, to}
+  local function parts_of(list, opts)
+    local weights, order, total = softmax(list, opts.temperature), {}, 0
+    for i, v in ipairs(list) do
+      if v == v and v > -math.huge then
+        order[#order + 1] = i
+        total = total + weights[i]
+      end
+    end
+    table.sort(order, function(a, b) return list[a] == list[b] and a < b or list[a] > list[b] end)
+    local parts, sum = {}, 0
+    for rank, i in ipairs(order) do
+      local p = weights[i] / total
+      if rank > 1 and (p < (opts.min_p or 0) * weights[order[1]] / total or sum >= (opts.top_p or 1)) then break end
+      parts[i - 1] = { sum, sum + p }
+      sum = sum + p
+    end
+    for _, part in pairs(parts) do part[1], part[2] = part[1] / sum, part[2] / sum end
+    return parts
+  end
+
+  it("draws the token at the random number in order of rank, however deep", function()
+    local function rows(n, spread, special)
+      local list = {}
+      for i = 1, n do list[i] = (core.random(n, i) + core.random(n, i + n) + core.random(n, i + 2 * n) - 1.5) * spread end
+      for i = 5, special and n or 0, 7 do list[i] = i % 2 == 0 and 0 / 0 or -math.huge end
+      return list
+    end
+    local deep = 0
+    for _, list in ipairs { rows(3001, 4), rows(777, 30), rows(2000, 0), rows(1500, 9, true), rows(65, 1) } do
+      for _, opts in ipairs {
+        { temperature = 1 }, { temperature = 2.5 }, { temperature = 1, top_p = 0.90625 }, { temperature = 1, top_p = 1 - 2 ^ -14 },
+        { temperature = 1, min_p = 0.25 }, { temperature = 1.5, min_p = 2 ^ -20 }, { temperature = 0.7, top_p = 0.96875, min_p = 2 ^ -6 },
+      } do
+        local copy = {}
+        for i, v in ipairs(list) do copy[i] = v == v and v or -math.huge end
+        local parts, logits, ranked_first = parts_of(copy, opts), row(list), {}
+        for _, one in ipairs(select(2, core.logprobs(logits, 0, 64))) do ranked_first[one[1]] = true end
+        opts.seed = 5
+        local sampler = core.sampler(opts)
+        for position = 1, 60 do
+          local id, u = sampler:draw(logits, position), core.random(5, position)
+          local part = parts[id] or error(("%d is not kept"):format(id))
+          assert.is_true(u > part[1] - 1e-6 and u < part[2] + 1e-6)
+          if not ranked_first[id] then deep = deep + 1 end
+        end
+      end
+    end
+    assert.is_true(deep > 100)
+  end)
+
   it("gives the same token for a seed and position, whatever was drawn before", function()
     local first, second = {}, {}
     local a, b = core.sampler { temperature = 1, seed = 3 }, core.sampler { temperature = 1, seed = 3 }
