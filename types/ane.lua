@@ -560,7 +560,7 @@ function model:weights_report() end
 ---@field tokens? integer maximum tokens of the text; default 32768, for rtn 2048
 ---@field transform? "none"|"rotate" rotate: rotates the weights before they are rounded (docs/quantising.md); default: the transform of the loaded model. Another one loads the model again, for this call
 ---@field inputs? "rounded"|"source" for gptq, the inputs that a weight is rounded for. rounded (default): those of a model in which all earlier weights are rounded; source: those of the source
----@field tune? "auto"|"norms"|"none" for gptq: norms tunes the norm weights on the text of `calibrate` at the end, if all operations of the model have gradients; auto (default) does so if the matrices have at most 5 bits per weight, the text goes on after the tokens that calibrate, and the model is small
+---@field tune? "auto"|"norms"|"none" for gptq: norms tunes the norm weights on the text of `calibrate` at the end, if all operations of the model have gradients; auto (default) does so if the matrices have at most 5 bits per weight, the text has at least 4096 tokens, and the model is small
 ---@field stages? integer 1 .. 1024: earlier form of inputs: 1 is "source", more is "rounded"
 ---@field memory? integer maximum bytes of the statistics of gptq; default 2 GiB. If they need more, the text is processed several times
 ---@field mixed? table pattern to type, or a list of {pattern, type}

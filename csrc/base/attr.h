@@ -10,6 +10,16 @@
 #define ANE_NODISCARD __attribute__((warn_unused_result))
 #define ANE_UNUSED __attribute__((unused))
 
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
+#define ANE_WIDE_X86
+#endif
+/* Marks a function that is also compiled for AVX2. The loader of glibc selects that copy if the CPU has AVX2. */
+#if defined(ANE_WIDE_X86) && !defined(__clang__)
+#define ANE_WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define ANE_WIDE
+#endif
+
 /* The number of elements of a true array (not of a pointer). */
 #define ANE_COUNT(a) (sizeof(a) / sizeof *(a))
 

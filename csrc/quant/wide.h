@@ -9,15 +9,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__)
-#define ANE_WIDE_X86
-#endif
-/* Marks a function that is also compiled for AVX2. The loader of glibc selects that copy if the CPU has AVX2. */
-#if defined(ANE_WIDE_X86) && !defined(__clang__)
-#define ANE_WIDE __attribute__((target_clones("avx2", "default")))
-#else
-#define ANE_WIDE
-#endif
 #define ANE_ALWAYS_INLINE static inline __attribute__((always_inline))
 
 /* 8 floats, and 8 masks: the vectors of AVX2. For vectors wider than those of the CPU, GCC would compute each lane alone. */

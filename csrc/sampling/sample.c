@@ -35,7 +35,7 @@ static inline float weight(float v, float max, float scale) {
 enum { LANES = 8 };
 
 /* The sum of all weights. The order of the additions depends on n alone. */
-static double mass(const float *row, int32_t n, float max, float scale) {
+static ANE_WIDE double mass(const float *row, int32_t n, float max, float scale) {
   double sum[LANES] = {0}, whole = 0;
   int32_t i = 0;
   for (; i + LANES <= n; i += LANES)
@@ -51,6 +51,10 @@ double ane_log_sum_exp(const float *row, int32_t n) {
   return (double)max + log(mass(row, n, max, 1));
 }
 
+static ANE_WIDE void divide(const float *row, int32_t n, float max, float scale, double sum, float *out) {
+  for (int32_t i = 0; i < n; i++) out[i] = (float)((double)weight(row[i], max, scale) / sum);
+}
+
 void ane_softmax(const float *row, int32_t n, float temperature, float *out) {
   float max = ane_best(row, n).value;
   if (!(max > -INFINITY)) {
@@ -58,8 +62,7 @@ void ane_softmax(const float *row, int32_t n, float temperature, float *out) {
     return;
   }
   float scale = 1 / temperature;
-  double sum = mass(row, n, max, scale);
-  for (int32_t i = 0; i < n; i++) out[i] = (float)((double)weight(row[i], max, scale) / sum);
+  divide(row, n, max, scale, mass(row, n, max, scale), out);
 }
 
 /* The row after penalty and bias: `row` itself if nothing changes, else a copy in `work`. */
@@ -128,7 +131,7 @@ static inline int32_t bucket_of(float v, float max, float scale) {
 
 static void add(struct buckets *b, float v) { b->mass[bucket_of(v, b->max, b->scale)] += (double)weight(v, b->max, b->scale); }
 
-static void fill(struct buckets *b) {
+static ANE_WIDE void fill(struct buckets *b) {
   memset(b->mass, 0, sizeof b->mass);
   b->end = BUCKETS;
   int32_t i = 0;
@@ -155,6 +158,7 @@ static int32_t rank(const struct buckets *b, int32_t at, struct ane_ranked *rank
 static double cut(struct buckets *b, const struct ane_sampling *how, double total, struct ane_ranked *ranked) {
   double most = how->top_p < 1 ? (double)how->top_p * total : INFINITY, kept = 0;
   for (int32_t at = 0; at < BUCKETS; at++) {
+    if (b->mass[at] == 0) continue;
     float least = exp_negative((float)(at + 2) / -(float)FINE); /* less than each weight of the bucket */
     if (kept + b->mass[at] < most && least >= how->min_p) {
       kept += b->mass[at];

@@ -46,12 +46,29 @@ void ane_topk(const float *row, int32_t n, int32_t k, struct ane_ranked *out) {
   sort(out, k);
 }
 
-struct ane_ranked ane_best(const float *row, int32_t n) {
-  struct ane_ranked best = {0, row[0]};
-  for (int32_t i = 1; i < n; i++) {
+/* The best of `best` and row[from..end). */
+static inline struct ane_ranked better_of(const float *row, int32_t from, int32_t end, struct ane_ranked best) {
+  for (int32_t i = from; i < end; i++) {
     if (row[i] <= best.value) continue;
     struct ane_ranked next = {i, row[i]};
     if (better(next, best)) best = next;
   }
   return best;
+}
+
+/* Compilers vectorise the comparison of a block. Few blocks have a better entry. */
+static ANE_WIDE struct ane_ranked best_of(const float *row, int32_t n) {
+  enum { BLOCK = 32 };
+  struct ane_ranked best = {0, row[0]};
+  int32_t from = 0;
+  for (; from + BLOCK <= n; from += BLOCK) {
+    int32_t above = 0; /* or NaN */
+    for (int32_t i = 0; i < BLOCK; i++) above += !(row[from + i] <= best.value);
+    if (above) best = better_of(row, from, from + BLOCK, best);
+  }
+  return better_of(row, from, n, best);
+}
+
+struct ane_ranked ane_best(const float *row, int32_t n) {
+  return best_of(row, n);
 }

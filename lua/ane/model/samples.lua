@@ -8,8 +8,8 @@ local M = {}
 -- Most tokens of one text, its first included: the window of calibration.
 local LENGTH = 512
 
--- Texts that are drawn together.
-local TOGETHER = 16
+-- Texts that are drawn together, and the most memory for their states.
+local TOGETHER, MEMORY = 32, 1 << 30
 
 -- The token that begins a text: the model's own, else one that ends texts; or nil, message, code.
 local function first_token(model)
@@ -32,27 +32,33 @@ local function one(model, first, most, seed)
   return { result.ids }
 end
 
--- The same for n texts with the seeds from `seed` on.
+-- The texts with the seeds 1, 2 and so on, drawn together until they have `count` tokens, first tokens included. Text i does not
+-- depend on the others, and the number of texts does not depend on the order in which they end.
 -- @param report function(number of tokens that were drawn so far)
-local function several(pool, first, most, seed, n, report)
+-- @return list of lists of ids without the first one; the text that completes the count may be unfinished; or nil, message, code
+local function together(pool, first, most, count, report)
   local requests = {}
-  for i = 1, n do
-    local request, message, code = pool:add({ first }, options(most, seed + i - 1))
-    if not request then return nil, message, code end
-    requests[i] = request
-  end
-  while pool:step() do
-    local total = 0
-    for _, r in ipairs(requests) do total = total + 1 + (r.result and #r.result.ids or 0) end
+  while true do
+    local total, longest, prefix, complete = 0, 0, 0, true -- complete: all texts so far are finished
+    for _, r in ipairs(requests) do
+      if r.raised then error(r.message, 0) end
+      if r.message then return nil, r.message, r.code end
+      if r.result.stop == "closed" then return nil, failure.CLOSED, "state" end
+      local n = 1 + #r.result.ids
+      total, longest = total + n, longest + (r.done and n or most + 1)
+      if complete then prefix, complete = prefix + n, r.done end
+    end
     report(total)
+    if prefix >= count then break end
+    while longest < count do
+      local request, message, code = pool:add({ first }, options(most, #requests + 1))
+      if not request then return nil, message, code end
+      requests[#requests + 1], longest = request, longest + most + 1
+    end
+    pool:step()
   end
   local lists = {}
-  for i, r in ipairs(requests) do
-    if r.raised then error(r.message, 0) end
-    if r.message then return nil, r.message, r.code end
-    if r.result.stop == "closed" then return nil, failure.CLOSED, "state" end
-    lists[i] = r.result.ids
-  end
+  for i, r in ipairs(requests) do lists[i] = table.move(r.result.ids, 1, #r.result.ids, 1, {}) end
   return lists
 end
 
@@ -68,25 +74,28 @@ function M.draw(model, count, progress)
   local function report(total)
     if progress then progress("sample", math.min(total, count), count) end
   end
+  -- Adds texts to the result until it has `count` tokens. The last text is as long as there is need for it.
+  local function take(drawn)
+    for _, ids in ipairs(drawn) do
+      if done >= count then return end
+      local length = math.max(1, math.min(#ids, count - done - 1))
+      lists[#lists + 1] = table.move(ids, 1, length, 2, { first })
+      done = done + #lists[#lists]
+    end
+  end
   -- nil: the model computes one session at a time
-  local pool <close> = model:pool { sessions = TOGETHER, context = math.min(2 * LENGTH, model.context), prefix_memory = 0 }
+  local pool <close> = model:pool {
+    sessions = TOGETHER, context = math.min(2 * LENGTH, model.context), memory = MEMORY, prefix_memory = 0,
+  }
   while done < count do
-    local n = math.min(TOGETHER, (count - done + most) // (most + 1))
     local drawn
-    if pool and n > 1 then
-      local before = done
-      drawn, message, code = several(pool, first, most, #lists + 1, n, function(total) report(before + total) end)
+    if pool and count > most + 1 then
+      drawn, message, code = together(pool, first, most, count, report)
     else
       drawn, message, code = one(model, first, math.max(1, math.min(most, count - done - 1)), #lists + 1)
     end
     if not drawn then return nil, message, code end
-    for _, ids in ipairs(drawn) do
-      if done < count then -- the last text is as long as there is need for it
-        local length = math.max(1, math.min(#ids, count - done - 1))
-        lists[#lists + 1] = table.move(ids, 1, length, 2, { first })
-        done = done + #lists[#lists]
-      end
-    end
+    take(drawn)
     report(done)
     if model.closed then return nil, failure.CLOSED, "state" end
   end

@@ -47,8 +47,8 @@ local function check_mixed(mixed) return held.rules_fault(mixed, types.fault) en
 --     compensates how they differ from the source's; the tensors of the file are then in the order of the model. "source": for the
 --     inputs that the source gives
 --   tune: of gptq: "norms": at the end the norm weights are tuned on the text, where the model's operations have gradients
---     (ane.quantise.tune); "auto" (default): they are if the matrices have at most 5 bits per weight, there is text after the
---     calibration's, and it takes little time; "none"
+--     (ane.quantise.tune); "auto" (default): they are if the matrices have at most 5 bits per weight and it takes little
+--     time; "none"
 --   table: of schemes: type of the embedding's table; default its own, or q8_0 where it is rotated
 --   stages: an earlier form of inputs: 1 for "source", more for "rounded"
 --   memory: bytes that statistics may use at a time with inputs = "source"; default 2 GiB. With less the text is read several times

@@ -48,9 +48,8 @@ M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
 
 -- Windows of WINDOW tokens, `most` of them, spread evenly over the text after the calibration, or over that of the calibration if there
 -- is too little; the held-out ones apart.
--- @param auto true: only the text after the calibration
-local function windows_of(calibration, most, auto)
-  local runs, after, all = auto and {} or calibration.runs, 0, {}
+local function windows_of(calibration, most)
+  local runs, after, all = calibration.runs, 0, {}
   for _, ids in ipairs(calibration.further) do after = after + #ids // M.WINDOW end
   if after >= M.LEAST then runs = calibration.further end
   for _, ids in ipairs(runs) do
@@ -76,10 +75,9 @@ function M.windows(job)
   if most < M.LEAST then
     return nil, ("the model has %.0f weights, more than %.0f"):format(job.count, M.WORK_AUTO / M.LEAST)
   end
-  local windows, held = windows_of(job.calibration, most, auto)
+  local windows, held = windows_of(job.calibration, most)
   if #windows + #held >= M.LEAST then return windows, held end
-  return nil, ("the text%s has %d windows of %d tokens, but must have %d or more"):format(auto and " after the calibration's" or "",
-    #windows + #held, M.WINDOW, M.LEAST)
+  return nil, ("the text has %d windows of %d tokens, but must have %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
 end
 
 local Tuner = {}
@@ -217,8 +215,7 @@ Tuner.__close = Tuner.close
 
 --- Tunes the norms of a file.
 -- @param job path (of the rounded model), calibration (of ane.quantise.moments), threads, progress (function or nil), auto (true: only
--- if it takes little time and there is text that the calibration has not read), count (of the model's weights) and bits (per weight of
--- the matrices): for auto
+-- if it takes little time), count (of the model's weights) and bits (per weight of the matrices): for auto
 -- @return {weights = name -> bytes (fp32), before, after = {kl (nats), perplexity (relative to the source's)} of the windows that are
 -- held out, windows}; weights is empty where nothing is to be changed; or nil, why the model cannot be tuned. Raises as
 -- ane.util.failure does

@@ -41,7 +41,7 @@ local M = {}
 --   inputs: of gptq: "rounded" (default) or "source", as for model:quantise
 --   tune: of gptq: "norms": the norm weights are tuned at the end, as by model:quantise (ane.coreml.export.tuned); only for int4-block
 --     and tables, without the option mixed and with inputs = "rounded". "auto" (default): if that is possible, the numbers have at most
---     4 bits, there is text after the calibration's, and it takes little time; "none"
+--     4 bits, and it takes little time; "none"
 --   memory: bytes that statistics may take at a time with inputs = "source"; default 2 GiB
 --   threads, progress (function(stage, done, total), or true for a bar)
 M.rules = schema.merge(planner.rules, {
