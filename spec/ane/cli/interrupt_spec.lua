@@ -50,7 +50,12 @@ describe("Ctrl-C", function()
   end)
 end)
 
-local PROMPT = pcall(require, "readline") and "2004h" or "> "
+local has_readline = pcall(require, "readline")
+local PROMPT = has_readline and "2004h" or "> "
+
+-- The number of lines with PROMPT when the command reads line n. Without readline the echo of a line stands behind its prompt, so the
+-- prompt itself is one line more.
+local function at_line(n) return has_readline and n or n + 1 end
 
 -- Runs the command on a terminal of its own, with what is typed there; each step waits for its text in the output first.
 -- @param steps list of {text to wait for, bytes to type, number of lines that hold the text (1)}. readline writes PROMPT when it
@@ -76,8 +81,8 @@ describe("Ctrl-C at a prompt", function()
 
   it("clears the line of ane chat, and ends it where it comes twice", function()
     local code, out = type_in("chat " .. tiny.path() .. " -n 2", {
-      { PROMPT, "some words\\003" }, { "Ctrl-C again", "Hi\\n" }, { PROMPT, "/prompt\\n", 2 },
-      { PROMPT, "half\\003", 3 }, { "Ctrl-C again", "\\003", 2 },
+      { PROMPT, "some words\\003" }, { "Ctrl-C again", "Hi\\n" }, { PROMPT, "/prompt\\n", at_line(2) },
+      { PROMPT, "half\\003", at_line(3) }, { "Ctrl-C again", "\\003", 2 },
     })
     assert.equal(0, code, ("exit code %s: %s"):format(code, out))
     assert.matches("|>\r\n\r\nHi<|", out, 1, true) -- without the words that were cleared
@@ -87,7 +92,7 @@ describe("Ctrl-C at a prompt", function()
 
   it("clears the line of ane repl, and ends it where it comes twice", function()
     local code, out = type_in("repl", {
-      { PROMPT, "error(\\003" }, { "Ctrl-C again", "=6*7\\n" }, { PROMPT, "\\003", 2 }, { "Ctrl-C again", "\\003", 2 },
+      { PROMPT, "error(\\003" }, { "Ctrl-C again", "=6*7\\n" }, { PROMPT, "\\003", at_line(2) }, { "Ctrl-C again", "\\003", 2 },
     })
     assert.equal(0, code, ("exit code %s: %s"):format(code, out))
     assert.matches("42\r\n", out)
