@@ -170,7 +170,8 @@ end
 function M.tune(parser, condition)
   parser:option("--tune", "For --method gptq: whether the norm weights are tuned after the rounding, which brings the perplexity closer to "
     .. "the source's. All operations of the model must have gradients. norms: tune them on the text of --calibrate. auto (default): tune "
-    .. "them if " .. condition .. ", the text has at least 4096 tokens, and the model has at most 3 billion weights. none: do not tune them.")
+    .. "them if " .. condition .. ", the text has at least 4096 tokens, and the model has at most 3 billion weights. none: do not tune "
+    .. "them.")
     :choices { "auto", "norms", "none" }:argname "WHAT"
 end
 
