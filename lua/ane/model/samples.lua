@@ -58,7 +58,7 @@ local function together(pool, first, most, count, report)
     pool:step()
   end
   local lists = {}
-  for i, r in ipairs(requests) do lists[i] = table.move(r.result.ids, 1, #r.result.ids, 1, {}) end
+  for i, r in ipairs(requests) do lists[i] = r.result.ids end
   return lists
 end
 
