@@ -123,7 +123,7 @@ function ane.tensor(values, shape) end
 function ane.check(model, golden, opts) end
 
 --- A calibration text: a text, token ids, a list of both, texts that the model generates, or chats for its template.
----@alias ane.calibration_input string|integer[]|table[]|{ [integer]: string, samples: integer }|{ chats: (ane.message[]|{ messages: ane.message[], tools?: table[] })[] }
+---@alias ane.calibration_input string|integer[]|table[]|{ [integer]: string, samples: integer }|{ chats: (ane.message[]|{ messages: ane.message[], tools?: table[] })[], samples?: integer }
 
 --- Computes the mean square of each weight's input columns on a text: the importance (imatrix) that load and export take.
 ---@param model ane.model

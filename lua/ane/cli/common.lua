@@ -70,6 +70,9 @@ local function calibration_text(args)
   end
   text = byte_order.unmarked(text)
   if text == "" then return nil, M.name_of(file) .. ": is empty", "invalid" end
+  local zero = text:find("\0", 1, true)
+  if zero then return nil, ("%s: is no text: byte %d is zero"):format(M.name_of(file), zero), "format" end
+  if file:find "%.json$" then M.remark(args, "%s is read as plain text; chats are the lines of a .jsonl file", file) end
   return text
 end
 
@@ -150,8 +153,8 @@ end
 
 -- The number of tokens that compensated rounding reads, with those that tune norms.
 local function read_tokens(args)
-  local moments = require "ane.quantise.moments"
-  return (args.tokens or moments.rules.tokens.default) + (moments.further(args.tune) or 0)
+  local tuned = require("ane.quantise.tune").tokens(args.tune or "auto")
+  return (args.tokens or require("ane.quantise.moments").rules.tokens.default) + tuned
 end
 
 -- Returns samples of the stored model, which is loaded only for this; false: there are none; or nil, message, code. Those that were not
@@ -363,9 +366,10 @@ end
 
 --- Prints how much of the calibration the model wrote, and what came of tuning norms.
 -- @param report of a quantisation or an export
-function M.show_calibration(report)
+function M.show_calibration(args, report)
   if report.samples and report.samples > 0 then
-    io.stdout:write(("samples: the model wrote %d tokens of the calibration (FILE+samples:0 adds none)\n"):format(report.samples))
+    local hint = sample_count(args) and "" or " (FILE+samples:0 adds none)"
+    io.stdout:write(("samples: the model wrote %d tokens of the calibration%s\n"):format(report.samples, hint))
   end
   local tuned = report.tuned
   if tuned then

@@ -22,8 +22,8 @@ function M.options(parser)
     .. "complete.")
   packages.options(parser)
   parser:flag("--argmax", "The head returns the best row and its value instead of logits.")
-  options.add(parser, "--calibrate", "Calibration text for int4-block, uint4-block, lut4 and gptq. The model first runs on it with its "
-    .. "stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
+  options.add(parser, "--calibrate", "Calibration text for int4-block, int4-block64, uint4-block, lut2 .. lut8 and gptq. The model first "
+    .. "runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a FILE of fewer than 32768 tokens "
     .. "with up to 16384 tokens of samples.",
     options.calibration)
@@ -48,8 +48,8 @@ local function content(s)
   return s.layers and ("layers %d-%d"):format(s.layers[1], s.layers[2]) or s.kind
 end
 
-local function show(report)
-  local sum, worst = 0, nil
+local function show(args, report)
+  local sum, worst, speed = 0, nil, ""
   for _, s in ipairs(report.shards) do
     io.stdout:write(("%-36s %-26s %10s  predicted: %s\n"):format(s.path, content(s), common.bytes(s.bytes), s.verdict))
     sum = sum + s.bytes
@@ -58,13 +58,13 @@ local function show(report)
     if w.snr_db and (not worst or w.snr_db < worst.snr_db) then worst = w end
   end
   local things = report.target and "assets" or "packages"
-  io.stdout:write(("%s: %d %s, %s, embedding %s, %.1f s (%.0f MB/s of weights)\n"):format(report.path, #report.shards,
-    things, common.bytes(sum), common.bytes(report.embed_bytes), report.seconds,
-    report.weight_bytes / 1e6 / math.max(report.seconds, 1e-9)))
+  if not args.calibrate then speed = (" (%.0f MB/s of weights)"):format(report.weight_bytes / 1e6 / math.max(report.seconds, 1e-9)) end
+  io.stdout:write(("%s: %d %s, %s, embedding %s, %.1f s%s\n"):format(report.path, #report.shards,
+    things, common.bytes(sum), common.bytes(report.embed_bytes), report.seconds, speed))
   if report.kept > 0 then io.stdout:write(("%d %s of an earlier run were kept\n"):format(report.kept, things)) end
   if report.target then io.stdout:write "never compiled for or run on a Neural Engine\n" end
   if worst then io.stdout:write(("least exact weight: %s as %s, %.1f dB\n"):format(worst.name, worst.form, worst.snr_db)) end
-  common.show_calibration(report)
+  common.show_calibration(args, report)
   return true
 end
 
@@ -88,7 +88,7 @@ local function names(list)
   return table.concat(out, ", ")
 end
 
-local function show_asset(report)
+local function show_asset(args, report)
   for _, f in ipairs(report.functions) do
     io.stdout:write(("%-28s %s -> %s%s\n"):format(f.name, names(f.inputs), names(f.outputs),
       f.states[1] and "; states " .. names(f.states) or ""))
@@ -96,7 +96,7 @@ local function show_asset(report)
   io.stdout:write(("%s: %s, %.1f s; never compiled for or run on a Neural Engine\n"):format(report.path,
     common.bytes(report.shards[1].bytes), report.seconds))
   if report.kept > 0 then io.stdout:write(("%d weights of an earlier run were kept\n"):format(report.kept)) end
-  common.show_calibration(report)
+  common.show_calibration(args, report)
   return true
 end
 
@@ -121,7 +121,7 @@ function M.run(args)
   if not able then return nil, cannot, kind end
   opts.transform = args.transform
   packages.check_context(args)
-  local export, fine, message = require "ane.coreml.export", true, nil
+  local export, fine, message, started = require "ane.coreml.export", true, nil, core.clock()
   opts.method = args.method
   if args.calibrate then fine, message = export.check_path(args.model, args.out, opts) end -- before the text is read
   if not fine then return nil, message end
@@ -133,8 +133,9 @@ function M.run(args)
   report, message = export.of_path(args.model, args.out, opts)
   if not report then return nil, message end
   for _, warning in ipairs(report.warnings) do common.remark(args, "%s", warning) end
+  report.seconds = core.clock() - started -- with the calibration
   report.transform, report.samples = args.transform or "none", opts.calibration and opts.calibration.samples
-  if not args.json then return (report.target == "coreai" and show_asset or show)(report) end
+  if not args.json then return (report.target == "coreai" and show_asset or show)(args, report) end
   report.shards, report.weights = common.list(report.shards), common.list(report.weights)
   report.warnings = common.list(report.warnings)
   for _, f in ipairs(report.functions or {}) do

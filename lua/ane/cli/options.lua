@@ -226,7 +226,8 @@ end
 --- Options of sampling, named as in Lua with dashes.
 function M.sampling(parser)
   local rules = generate.rules
-  M.add(parser, "--temperature", "Temperature of sampling; 0 (default) is greedy.", rules.temperature):argname "X"
+  M.add(parser, "--temperature", "Temperature of sampling, 0 or more. At 0 (default) the best token is taken, and --top-k, --top-p, "
+    .. "--min-p and --seed have no effect.", rules.temperature):argname "X"
   M.add(parser, "--top-k", "Sample only from the K best tokens.", rules.top_k):argname "K"
   M.add(parser, "--top-p", "Sample only from the fewest best tokens whose probabilities add up to at least P.", rules.top_p):argname "P"
   M.add(parser, "--min-p", "Sample only from tokens with at least P times the probability of the best token.", rules.min_p):argname "P"

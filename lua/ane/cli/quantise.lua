@@ -17,11 +17,14 @@ M.needs = { { "calibrate", "weights", "mixed", "size", "bits", "sweep" }, { "tok
 local WEIGHT_TYPE = { type = "string", check = function(name) return types.fault(name) end }
 local FALLBACK = { type = "string", check = types.fallback_fault }
 
+-- Tokens below which the sensitivity of weights is uncertain.
+local FEW_TOKENS = 128
+
 local BITS = { type = "number", min = 0.5, max = 32 }
 
 -- For options.add: bytes, with K, M or G for thousands of them.
 local function size_of(text)
-  local n, unit = text:match "^([%d.]+)([KMG]?)B?$"
+  local n, unit = text:upper():match "^([%d.]+)([KMG]?)B?$"
   n = tonumber(n)
   if not n or n <= 0 then return nil, ("'%s' is not a size like 90M"):format(text) end
   return math.max(1, math.floor(n * ({ [""] = 1, K = 1e3, M = 1e6, G = 1e9 })[unit]))
@@ -42,7 +45,8 @@ function M.options(parser)
     .. "more bits; sensitivity is measured on the text of --calibrate.", size_of):argname "BYTES"
   options.add(parser, "--bits", "Choose the types of weights for this mean number of bits per weight, such as 4.25. With --size and "
     .. "--bits, the embedding table keeps its type if the head is another tensor; --bits does not count it.", BITS):argname "N"
-  options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, uint4-block, lut4 and gptq. "
+  options.add(parser, "--calibrate", "Calibration text for q2_k .. q6_k, iq4_nl, iq4_xs, mxfp4, int4-block, int4-block64, uint4-block, "
+    .. "lut2 .. lut8 and gptq. "
     .. "The model first runs on it with its stored weights. Lines of a .jsonl file are lists of messages, for the chat template. "
     .. "samples:N: N tokens that the model generates; FILE+samples:N: both, alternating. gptq completes a FILE of fewer than 32768 tokens "
     .. "with up to 16384 tokens of samples. If the command is interrupted, the same command resumes it.", options.calibration)
@@ -76,7 +80,7 @@ local function show_row(t)
     common.bytes(t.bytes_after), cells[1], cells[2], cells[3], t.note and "  " .. t.note or ""))
 end
 
-local function show(report)
+local function show(args, report)
   io.stdout:write(("%-36s %-6s %-6s %10s %10s %9s %9s %9s\n"):format("tensor", "from", "to", "before", "after", "max error", "rms", "SNR"))
   local other = 0
   for _, t in ipairs(report.tensors) do
@@ -84,12 +88,13 @@ local function show(report)
     if t.note and t.note:find("not whole blocks", 1, true) then other = other + 1 end
   end
   local turned = report.transform == "rotate" and " (rotated)" or ""
-  io.stdout:write(("%s: weights %s%s, %s of tensors became a file of %s, %.1f s\n"):format(report.path, report.weights, turned,
+  io.stdout:write(("%s: weights %s%s, %s of tensors became a file of %s, %.1f s\n"):format(report.path,
+    report.mixed and "of several types" or report.weights, turned,
     common.bytes(report.bytes_before), common.bytes(report.bytes_after), report.seconds))
   if report.mixed then
     io.stdout:write(("types chosen: %.3f bits per weight, expected KL %.4f\n"):format(report.expected.bits, report.expected.kl))
   end
-  common.show_calibration(report)
+  common.show_calibration(args, report)
   if report.kept > 0 then io.stdout:write(("%d tensors of an earlier run were kept\n"):format(report.kept)) end
   if other > 0 then io.stdout:write(("%d tensors have another type, since their rows are not whole blocks\n"):format(other)) end
   if report.warning then io.stderr:write("ane quantise: warning: ", report.warning, "\n") end
@@ -181,6 +186,9 @@ local function choose(args, source)
     threads = args.threads, progress = common.progress(args),
   })
   if not report then return nil, message, code end
+  if report.tokens < FEW_TOKENS then
+    common.remark(args, "the sensitivity is measured on %d tokens; with %d or more the types are chosen better", report.tokens, FEW_TOKENS)
+  end
   local mixed
   if args.size then
     mixed, message, code = choose_by_size(args, source, report)
@@ -258,6 +266,7 @@ end
 
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
+  local started = core.clock()
   if args.recipe then
     local own, fault, word = require("ane.model.loader").find_recipe(nil, args.recipe)
     if not own then return nil, fault, word end
@@ -296,6 +305,7 @@ local function write(args)
   if not report then return nil, message end
   if report.reset then common.remark(args, "began anew: an interrupted run had other settings: %s", report.reset) end
   report.transform, report.samples = args.transform or "none", calibration and calibration.samples
+  report.seconds = core.clock() - started -- with the calibration
   if chosen ~= true then report.mixed, report.expected = chosen, expected end
   return report
 end
@@ -319,7 +329,7 @@ function M.run(args)
     report.tensors = common.list(report.tensors)
     return common.print_json(report)
   end
-  return show(report)
+  return show(args, report)
 end
 
 return M

@@ -45,6 +45,9 @@ local function row_of(reference, text, args, recipe, write)
   }, r
 end
 
+-- Scored tokens below which differences are mostly chance (docs/quantising.md, "Measuring").
+local FEW_TOKENS = 8000
+
 local function show(report)
   io.stdout:write(("%-28s %-5s %-7s %7s %10s %9s %19s %8s %10s\n"):format("recipe", "", "", "bits", "file", "KL", "95 %", "same",
     "perplexity"))
@@ -53,7 +56,8 @@ local function show(report)
     io.stdout:write(("%-28s %-5s %-7s %7.3f %10s %9.4f %19s %6.2f %% %+8.2f %%\n"):format(row.recipe, row.method, row.transform, row.bits,
       common.bytes(row.bytes), row.kl.mean, ci, 100 * row.top1, 100 * (row.perplexity.ratio - 1)))
   end
-  io.stdout:write(("%s: %d tokens scored\n"):format(report.picture, report.scored))
+  local few = report.scored < FEW_TOKENS and (", fewer than %d: the figures are uncertain"):format(FEW_TOKENS) or ""
+  io.stdout:write(("%s: %d tokens scored%s\n"):format(report.picture, report.scored, few))
   return true
 end
 

@@ -80,20 +80,27 @@ end
 --- Turns an input for calibration into texts and ids.
 -- @param model a generative model; it must stay open
 -- @param input a text, a list of ids, or a list of those: returned as it is; {samples = N}: texts of N tokens that the model writes
--- itself (ane.model.samples); {chats = list}: conversations, each a list of messages or {messages, tools, documents, template_vars}
+-- itself (ane.model.samples); {chats = list}: conversations, each a list of messages or {messages, tools, documents, template_vars};
+-- samples beside texts or chats alternate with them
 -- @param progress function(stage, done, total), or nil
 -- @param most tokens that are read: no more samples are drawn; nil: as many as are asked for
 -- @return a text, a list of ids, or a list of those; or nil, message, code
 function M.resolve(model, input, progress, most)
+  if input == "" then return nil, "the text is empty", "invalid" end
   if type(input) ~= "table" or (input.samples == nil and input.chats == nil) then return input end
-  if input.chats ~= nil and (#input > 0 or input.samples ~= nil) then
-    return nil, "give one of texts, samples and chats", "invalid"
+  if input.chats ~= nil and #input > 0 then return nil, "texts cannot be combined with chats", "invalid" end
+  local own, message, code
+  if input.chats ~= nil then
+    own, message, code = encode(model, input.chats)
+    if not own or input.samples == nil then return own, message, code end
+  elseif #input > 0 then
+    own = table.move(input, 1, #input, 1, {}) -- without samples
+    if math.type(own[1]) == "integer" then own = { own } end
   end
-  if input.samples == nil then return encode(model, input.chats) end
-  local lists, message, code = draw(model, input.samples, progress, most)
-  if not lists or #input == 0 then return lists, message, code end
-  local plain = table.move(input, 1, #input, 1, {}) -- without samples
-  return M.mix(model, math.type(input[1]) == "integer" and { plain } or plain, lists)
+  local lists
+  lists, message, code = draw(model, input.samples, progress, most)
+  if not lists or not own then return lists, message, code end
+  return M.mix(model, own, lists)
 end
 
 return M

@@ -312,9 +312,21 @@ local function importance_of(opts, t)
   return values:tostring()
 end
 
+-- The type and the bytes that a tensor has in the file of the model. In a source that computes changed tensors (ane.quantise.overlay) it
+-- is fp32, and a tensor that only this source has takes no bytes of the file.
+local function stored(t)
+  local part = t.parts[1]
+  local base = part.source and overlay.base(part.source)
+  if not base or base == part.source then return t.dtype, t.bytes end
+  local there = base:tensor(part.name)
+  if not there then return t.dtype, 0 end
+  return there.dtype, t.bytes * there.bytes // part.source:tensor(part.name).bytes
+end
+
 local function report_of(t, sums)
+  local from, bytes_before = stored(t)
   local row = {
-    name = t.name, shape = t.shape, from = t.dtype, to = t.to, scheme = t.scheme, bytes_before = t.bytes,
+    name = t.name, shape = t.shape, from = from, to = t.to, scheme = t.scheme, bytes_before = bytes_before,
     bytes_after = t.bytes_after, note = t.note,
   }
   row.scheme_bytes, row.max_abs = t.scheme_bytes, sums.max_abs
@@ -375,11 +387,13 @@ local function write_tensor(run, i)
 end
 
 -- Mean bits per weight of the matrices, those of schemes as packages hold them, and their number of weights; without a table of the
--- embedding that a scheme leaves as it is. nil, 0: there is no matrix.
-local function bits_of(tensors)
-  local bytes, count = 0, 0
-  for _, t in ipairs(tensors) do
-    if not t.is_table and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
+-- embedding that nothing is multiplied by, as the head is another tensor. nil, 0: there is no matrix.
+local function bits_of(plan)
+  local bytes, count, has_head = 0, 0, false
+  for _, t in ipairs(plan.tensors) do has_head = has_head or t.name == plan.head end
+  for _, t in ipairs(plan.tensors) do
+    local is_table = t.is_table or (has_head and t.name == plan.table)
+    if not is_table and not types.is_data(t.dtype) and not types.stays(t.name, t.shape) then
       bytes, count = bytes + (t.scheme_bytes or t.bytes_after), count + types.elements(t.shape)
     end
   end
@@ -397,14 +411,25 @@ local function write_tensors(run)
   return rows, kept
 end
 
--- Tunes the norm weights of the file, which is complete but not yet renamed to its path. Returns the result, or why there is none.
--- @param bits, count of bits_of
-local function tune_norms(run, rows, bits, count)
-  local opts, tune, auto = run.opts, require "ane.quantise.tune", run.opts.tune == "auto"
-  local result, why = tune.run {
+-- What ane.quantise.tune needs to know of a run.
+local function tuning_of(run)
+  local opts, bits, count = run.opts, bits_of(run.plan)
+  return {
     path = run.writer:path(), calibration = opts.calibration, threads = opts.threads or core.cpu_cores(), progress = opts.progress,
-    auto = auto, count = count, bits = bits or 0,
+    auto = opts.tune == "auto", count = count, bits = bits or 0,
   }
+end
+
+-- Raises if norms are to be tuned and cannot be.
+local function check_tuning(run)
+  if not run.factors or run.opts.tune ~= "norms" then return end
+  local why = require("ane.quantise.tune").fault(tuning_of(run))
+  if why then failure.raise("invalid", "option tune: %s", why) end
+end
+
+-- Tunes the norm weights of the file, which is complete but not yet renamed to its path. Returns the result, or why there is none.
+local function tune_norms(run, rows)
+  local result, why = require("ane.quantise.tune").run(tuning_of(run))
   if not result then return nil, why end
   for _, row in ipairs(rows) do
     local bytes = result.weights[row.name]
@@ -453,18 +478,19 @@ local function write_all(plan, source, out, opts)
   local writer <close> = try(core.gguf_writer(out, opts.threads or core.cpu_cores()))
   write_head(writer, plan, opts, is_mixed)
   plan.size = writer:size()
+  local run = { plan = plan, opts = opts, factors = factors, writer = writer }
+  check_tuning(run)
   local notes <close> = notes_of(plan, source, out, opts, factors)
-  local run = { plan = plan, opts = opts, factors = factors, writer = writer, notes = notes }
+  run.notes = notes
   run.meter = opts.progress and meters.new(plan.tensors, writer:size(), factors, opts.progress)
   local report = {
     path = out, architecture = plan.architecture, note = plan.note, weights = opts.weights, method = opts.method,
     transform = opts.transform, bytes_before = 0, bytes_after = writer:size(), reset = notes and notes.reset,
   }
   report.tensors, report.kept = write_tensors(run)
-  for _, t in ipairs(plan.tensors) do report.bytes_before = report.bytes_before + (t.bytes or 0) end
-  local count
-  report.bits, count = bits_of(plan.tensors)
-  if factors and opts.tune ~= "none" then report.tuned, report.untuned = tune_norms(run, report.tensors, report.bits, count) end
+  for _, row in ipairs(report.tensors) do report.bytes_before = report.bytes_before + (row.bytes_before or 0) end
+  report.bits = bits_of(plan)
+  if factors and opts.tune ~= "none" then report.tuned, report.untuned = tune_norms(run, report.tensors) end
   try(writer:commit())
   if notes then notes:finish() end
   report.warning = warning_of(plan, opts, report.bytes_after)

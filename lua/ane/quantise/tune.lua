@@ -20,7 +20,7 @@ local try = failure.try
 
 local M = {}
 
---- Tokens of a window; windows of a step; maximum windows that are read; one of HELD windows is held out.
+--- Most tokens of a window, as chats may be shorter; full windows of a step, and most that are read; one of HELD windows is held out.
 M.WINDOW, M.BATCH, M.MOST, M.HELD = 256, 3, 160, 8
 
 --- Maximum windows with the option auto, and numbers of weights times windows: then tuning a small model takes less time than rounding it.
@@ -33,7 +33,7 @@ M.BITS_AUTO = 5
 -- other text, so other text shows the errors better.
 M.FURTHER = M.MOST * M.WINDOW
 
---- Minimum number of windows.
+--- The text must have the tokens of this number of full windows.
 M.LEAST = 16
 
 --- How much the divergence of the held-out windows may rise.
@@ -46,25 +46,49 @@ M.SHARE = 0.1
 --- Largest change of a weight in a step, relative; it falls to 0 by a half cosine. Decay of the means of Adam.
 M.RATE, M.FIRST, M.SECOND = 0.001, 0.9, 0.95
 
--- Windows of WINDOW tokens, `most` of them, spread evenly over the text after the calibration, or over that of the calibration if there
--- is too little; the held-out ones apart.
-local function windows_of(calibration, most)
-  local runs, after, all = calibration.runs, 0, {}
-  for _, ids in ipairs(calibration.further) do after = after + #ids // M.WINDOW end
-  if after >= M.LEAST then runs = calibration.further end
+--- Most tokens that tuning reads.
+-- @param how option tune of quantise: "auto", "norms" or "none"
+function M.tokens(how)
+  local most = { auto = M.MOST_AUTO, norms = M.MOST, none = 0 }
+  return most[how] * M.WINDOW
+end
+
+-- Pieces of at most WINDOW tokens of some runs, and the number of their tokens. A piece of one token predicts nothing.
+-- @param least tokens of a piece, 2 or more
+local function pieces_of(runs, least)
+  local pieces, tokens = {}, 0
   for _, ids in ipairs(runs) do
-    for from = 1, #ids - M.WINDOW + 1, M.WINDOW do all[#all + 1] = table.move(ids, from, from + M.WINDOW - 1, 1, {}) end
+    for from = 1, #ids - least + 1, M.WINDOW do
+      local piece = table.move(ids, from, math.min(from + M.WINDOW - 1, #ids), 1, {})
+      pieces[#pieces + 1], tokens = piece, tokens + #piece
+    end
   end
+  return pieces, tokens
+end
+
+-- The text that tuning reads, as pieces, and the number of its tokens: full windows of the text after the calibration; where there are
+-- too few, full ones of the calibration; and where there are too few of those, all of its pieces, such as short chats.
+local function text_of(calibration)
+  for _, runs in ipairs { calibration.further, calibration.runs } do
+    local pieces, tokens = pieces_of(runs, M.WINDOW)
+    if #pieces >= M.LEAST then return pieces, tokens end
+  end
+  return pieces_of(calibration.runs, 2)
+end
+
+-- Windows with the tokens of `most` full ones, spread evenly over the text; the held-out ones apart. Also the number of tokens in the text.
+local function windows_of(calibration, most)
+  local all, tokens = text_of(calibration)
   local read, held = {}, {}
-  local count = math.min(#all, most)
+  local count = math.min(#all, #all * most * M.WINDOW // math.max(tokens, 1))
   for i = 1, count do
     local list = i % M.HELD == 0 and held or read
     list[#list + 1] = all[1 + (i - 1) * #all // count]
   end
-  return read, held
+  return read, held, tokens
 end
 
---- The windows that tuning reads and those that are held out, if the model's operations have gradients; or nil, why nothing is tuned.
+--- The windows that tuning reads and those that are held out; or nil, why nothing is tuned.
 -- @param job calibration, auto, count and bits, as run takes them
 function M.windows(job)
   local auto = job.auto
@@ -75,9 +99,20 @@ function M.windows(job)
   if most < M.LEAST then
     return nil, ("the model has %.0f weights, more than %.0f"):format(job.count, M.WORK_AUTO / M.LEAST)
   end
-  local windows, held = windows_of(job.calibration, most)
-  if #windows + #held >= M.LEAST then return windows, held end
-  return nil, ("the text has %d windows of %d tokens, but must have %d or more"):format(#windows + #held, M.WINDOW, M.LEAST)
+  local windows, held, tokens = windows_of(job.calibration, most)
+  if tokens >= M.LEAST * M.WINDOW then return windows, held end
+  return nil, ("the text has %d tokens, but must have %d or more"):format(tokens, M.LEAST * M.WINDOW)
+end
+
+--- Why the norms of a model cannot be tuned, which is known before it is rounded; nil: they can.
+-- @param job calibration, auto, count, bits and threads, as run takes them
+function M.fault(job)
+  local windows, why = M.windows(job)
+  if not windows then return why end
+  local bundle, own = job.calibration.bundle
+  own, why = gradient.new(bundle.recipe, bundle.config, overlay.base(bundle.source), job.threads)
+  if not own then return why end
+  own:close()
 end
 
 local Tuner = {}
@@ -106,7 +141,7 @@ end
 -- added, the logarithm of the perplexity relative to the source's.
 local function read(self, windows, sums)
   local session, program = plan(self)
-  local kl, apart, n = 0.0, 0.0, 0
+  local kl, apart, n, predicted = 0.0, 0.0, 0, 0
   for _, ids in ipairs(windows) do
     try(self.wanted:rewind(0))
     try(session:rewind(0))
@@ -117,14 +152,14 @@ local function read(self, windows, sums)
       local more, log, log_wanted = self.gradient:divergence(session, self.wanted, ids)
       kl, apart = kl + more, apart + log_wanted - log
     end
-    n = n + #ids
+    n, predicted = n + #ids, predicted + #ids - 1
     collectgarbage()
     self.done = self.done + 1
     if self.progress then self.progress("tune", self.done, self.total) end
   end
   session:close()
   program:close()
-  return kl / n, apart / n
+  return kl / n, apart / predicted
 end
 
 -- Without the last bits, in which C libraries differ.
@@ -145,13 +180,26 @@ local function follow(self, sums, tokens, step, steps)
   end
 end
 
+-- Divides windows into those of the steps: each has at most the tokens of BATCH full windows. A list of {windows, tokens}.
+local function steps_of(windows)
+  local steps = {}
+  for _, ids in ipairs(windows) do
+    local last = steps[#steps]
+    if not last or last.tokens + #ids > M.BATCH * M.WINDOW then
+      last = { windows = {}, tokens = 0 }
+      steps[#steps + 1] = last
+    end
+    last.windows[#last.windows + 1], last.tokens = ids, last.tokens + #ids
+  end
+  return steps
+end
+
 local function descend(self, windows)
-  local steps = (#windows + M.BATCH - 1) // M.BATCH
-  for step = 1, steps do
-    local batch = table.move(windows, (step - 1) * M.BATCH + 1, math.min(step * M.BATCH, #windows), 1, {})
+  local steps = steps_of(windows)
+  for i, step in ipairs(steps) do
     local sums = {}
-    read(self, batch, sums)
-    follow(self, sums, #batch * M.WINDOW, step, steps)
+    read(self, step.windows, sums)
+    follow(self, sums, step.tokens, i, #steps)
   end
 end
 

@@ -39,6 +39,8 @@ describe("what calibration reads", function()
     end
     assert.same(lists, inputs.resolve(model, { chats = { FIRST, { messages = SECOND } } }))
     assert.equal(quantised(model, lists), quantised(model, { chats = { FIRST, SECOND } }))
+    local drawn = inputs.resolve(model, { samples = 40 })
+    assert.same(inputs.mix(model, lists, drawn), inputs.resolve(model, { chats = { FIRST, SECOND }, samples = 40 }))
     local options = { tokens = 16, types = { "q4_0" } }
     assert.equal(tostring(ane.sensitivity(model, lists, options)), tostring(ane.sensitivity(model, { chats = { FIRST, SECOND } }, options)))
   end)
@@ -51,7 +53,8 @@ describe("what calibration reads", function()
       { { chats = {} }, "chats must be a list of conversations, at least one" },
       { { chats = { FIRST, {} } }, "chat 2 must be a list of messages, or a table that has one as messages" },
       { { chats = { "Hi" } }, "chat 1 must be a list of messages, or a table that has one as messages" },
-      { { chats = { FIRST }, samples = 4 }, "give one of texts, samples and chats" },
+      { { "a", chats = { FIRST } }, "texts cannot be combined with chats" },
+      { "", "the text is empty" },
     } do
       assert.same({ nil, case[2], "invalid" }, { inputs.resolve(model, case[1]) })
       assert.same({ nil, case[2], "invalid" }, { ane.calibrate(model, case[1]) })

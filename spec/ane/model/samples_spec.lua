@@ -171,7 +171,7 @@ describe("samples", function()
 
   it("are not more than gptq reads, with those that tune norms", function()
     local out, draw, asked = os.tmpname(), samples.draw, {}
-    local function written(...)
+    local function written(works, ...)
       samples.draw = function(model, count)
         asked[#asked + 1] = count
         return draw(model, math.min(count, 900))
@@ -180,11 +180,13 @@ describe("samples", function()
                                                "samples:1000000", "--tokens", "300", ... })
       samples.draw = draw
       os.remove(out)
-      assert.is_true(ok, report)
+      assert.equal(works, ok, report)
     end
-    written("--tune", "none")
-    written()
-    assert.same({ 300, 300 + require("ane.quantise.tune").FURTHER }, asked)
+    written(true, "--tune", "none")
+    written(true)
+    written(false, "--tune", "norms") -- 900 tokens are too few
+    local tune = require "ane.quantise.tune"
+    assert.same({ 300, 300 + tune.MOST_AUTO * tune.WINDOW, 300 + tune.FURTHER }, asked)
   end)
 
   it("are drawn once for all recipes of a sweep", function()

@@ -156,6 +156,12 @@ describe("a rotated model", function()
       for _, t in ipairs(report.tensors) do by_name[t.name] = t end
       assert.equal("q8_0", by_name["token_embd.weight"].to)
       assert.equal("int4-block", by_name["output.weight"].scheme)
+      local source <close>, before = assert(core.open(tiny.path())), 0
+      for _, t in ipairs(source:tensors()) do
+        before = before + t.bytes
+        assert.same({ t.dtype, t.bytes }, { by_name[t.name].from, by_name[t.name].bytes_before }, t.name)
+      end
+      assert.equal(before, report.bytes_before)
       local got = assert(core.read_file(out))
       assert.equal(bytes or got, got)
       bytes = got

@@ -356,10 +356,10 @@ describe("a quantised model whose norms are tuned", function()
     it("tunes by itself only what has at most 4 bits, and with enough text", function()
       local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
       local lists = samples_of(model)
-      local few = table.move(lists, 1, 7, 1, {})
+      local few = { ids_of(2000, 1), ids_of(1600, 2), { 5 } }
       for _, row in ipairs {
         { "int8", NOT_INT8, lists },
-        { "int4-block", "the text has 13 windows of 256 tokens, but must have 16 or more", few },
+        { "int4-block", "the text has 3600 tokens, but must have 4096 or more", few },
         { "lut6", "the matrices have 6 bits per weight, more than 5", lists },
       } do
         local report = assert(model:export(folder, { weights = row[1], method = "gptq", calibrate = row[3], context = 64 }))
@@ -376,7 +376,7 @@ describe("a quantised model whose norms are tuned", function()
         { { mixed = { ffn_up = "int8" } }, "unsupported", "option tune: option mixed is given, and norms are tuned only without it" },
         { { method = "rtn", calibrate = false }, "invalid", "option tune: norms needs method gptq" },
         { { inputs = "source" }, "unsupported", "option tune: option inputs is source, and norms are tuned only with rounded" },
-        { { calibrate = { { 3, 4, 5 } } }, "invalid", "option tune: the text has 0 windows of 256 tokens, but must have 16 or more" },
+        { { calibrate = { { 3, 4, 5 } } }, "invalid", "option tune: the text has 3 tokens, but must have 4096 or more" },
       } do
         local opts = { weights = "int4-block", method = "gptq", calibrate = lists, context = 64, tune = "norms" }
         for key, value in pairs(row[1]) do opts[key] = value or nil end
@@ -401,17 +401,51 @@ describe("a quantised model whose norms are tuned", function()
     end
   end)
 
-  it("says why it is as it was", function()
+  it("is refused before it is rounded where tuning is requested and impossible", function()
     local model <close> = tiny.load()
-    local report = assert(model:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = ids_of(300, 1) }))
-    assert.equal(("the text has 1 windows of %d tokens, but must have %d or more"):format(tune.WINDOW, tune.LEAST), report.untuned)
+    local path, stages = scratch(), {}
+    local opts = {
+      weights = "q4_0", method = "gptq", tune = "norms", calibrate = ids_of(300, 1), threads = 1,
+      progress = function(stage) stages[stage] = true end,
+    }
+    local report, message, code = model:quantise(path, opts)
+    assert.same({ nil, "invalid" }, { report, code })
+    assert.equal("option tune: the text has 300 tokens, but must have 4096 or more", message)
     local moe <close> = assert(ane.load(HF .. "lfm2_moe-odd"))
-    local lists = {}
-    for i = 1, 20 do lists[i] = ids_of(256, i) end
-    report = assert(moe:quantise(scratch(), { weights = "q4_0", method = "gptq", tune = "norms", calibrate = lists }))
-    assert.matches("^no gradient of layers", report.untuned)
-    report = assert(model:quantise(scratch(), { weights = "q4_0" }))
+    opts.calibrate = {}
+    for i = 1, 20 do
+      opts.calibrate[i] = ids_of(256, i)
+      for k, id in ipairs(opts.calibrate[i]) do opts.calibrate[i][k] = math.min(id, 56) end
+    end
+    report, message, code = moe:quantise(path, opts)
+    assert.same({ nil, "invalid" }, { report, code })
+    assert.matches("^option tune: no gradient of layers", message)
+    assert.same({}, stages)
+    local most = tune.BITS_AUTO
+    finally(function() tune.BITS_AUTO = most end)
+    opts.tune, tune.BITS_AUTO = "auto", 32
+    assert.matches("^no gradient of layers", assert(moe:quantise(path, opts)).untuned)
+    report = assert(model:quantise(path, { weights = "q4_0" }))
     assert.same({ nil, nil }, { report.tuned, report.untuned })
+  end)
+
+  it("is tuned on texts that are shorter than a window, each read alone", function()
+    local model <close> = tiny.load("llama-q8_0", { activations = "fp32" })
+    local lists, left = {}, 4200
+    while left > 0 do -- pieces of 2 to 90 tokens of the model's own texts
+      for _, ids in ipairs(samples_of(model)) do
+        local from = 1
+        while from < #ids and left > 0 do
+          local n = math.min(2 + (7 * #lists + from) % 89, #ids - from + 1)
+          lists[#lists + 1] = table.move(ids, from, from + n - 1, 1, {})
+          from, left = from + n, left - n
+        end
+      end
+    end
+    local path = scratch()
+    local report = assert(model:quantise(path, { weights = "int4-block", method = "gptq", calibrate = lists }))
+    assert.is_true(report.tuned.windows > 80 and report.tuned.windows <= #lists)
+    assert.is_true(report.tuned.after.kl < report.tuned.before.kl)
   end)
 
   it("is by default one of few bits and few weights, with enough text", function()
