@@ -208,6 +208,10 @@ struct ane_head_stats {
 };
 struct ane_head_stats ane_program_head(const struct ane_program *p);
 
+/* Calls fn(arg, i, thread) once for each i in [0, n), on the program's threads; thread is 0 .. threads - 1. For work on the
+ * results of a run. Not during a run, nor from fn. */
+void ane_program_each(struct ane_program *p, int64_t n, void (*fn)(void *arg, int64_t i, int thread), void *arg);
+
 /* Fills all activation memory with NaN, for specs: a step must read only values that the same run wrote. Not during a run. */
 void ane_program_poison(struct ane_program *p);
 

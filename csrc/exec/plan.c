@@ -410,6 +410,7 @@ void ane_program_destroy(struct ane_program *p) {
   ane_free(p->profile);
   ane_free(p->stage.message);
   ane_free(p->exchange);
+  ane_free(p->common_rows);
   ane_arena_free(&p->arena);
   ane_free(p);
 }

@@ -67,6 +67,8 @@ struct ane_program {
   int64_t exchanged;               /* floats per token that this rank sends to each other one in the body */
   const struct step *divided_head; /* the last step, if its rows are divided and are the logits; else NULL */
   const struct ane_kernels *k;
+  float *common_rows; /* logits of the rows of a run of several sessions, which get copies; NULL: none yet */
+  size_t common_rows_bytes;
   struct ane_pool *pool;
   struct ane_arena arena; /* all that is not allocated apart: steps, slots, names, vectors */
   struct step *steps;

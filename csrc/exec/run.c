@@ -335,6 +335,47 @@ static ane_status choose_rope(struct ane_program *p, const struct ane_run_item *
   return ANE_OK;
 }
 
+/* Most bytes of logits that a program keeps between two runs of several sessions. New pages cost more than the copy out of them:
+ * a pool of 32 replies needs 19 MB in each step if the model has 150,000 tokens. */
+enum { COMMON_ROWS_KEPT = 64 << 20 };
+
+static void free_common_rows(struct ane_program *p) {
+  ane_free(p->common_rows);
+  p->common_rows = NULL;
+  p->common_rows_bytes = 0;
+}
+
+/* Memory for the logits of all rows of a run; NULL: there is none. The program owns it. */
+static float *common_rows(struct ane_program *p, int64_t rows) {
+  size_t bytes = (size_t)(rows * p->vocab) * sizeof(float);
+  if (bytes <= p->common_rows_bytes) return p->common_rows;
+  free_common_rows(p);
+  if ((p->common_rows = ane_malloc(bytes))) p->common_rows_bytes = bytes;
+  return p->common_rows;
+}
+
+/* Indices that threads take one by one. */
+struct each {
+  void (*fn)(void *arg, int64_t i, int thread);
+  void *arg;
+  int64_t n;
+  _Atomic int64_t next;
+};
+
+static void each_thread(void *arg, int thread, int threads) {
+  struct each *e = arg;
+  (void)threads;
+  for (int64_t i; (i = atomic_fetch_add(&e->next, 1)) < e->n;) e->fn(e->arg, i, thread);
+}
+
+void ane_program_each(struct ane_program *p, int64_t n, void (*fn)(void *arg, int64_t i, int thread), void *arg) {
+  struct each e = {.fn = fn, .arg = arg, .n = n};
+  if (n > 1)
+    ane_pool_run(p->pool, each_thread, &e);
+  else
+    each_thread(&e, 0, 1);
+}
+
 ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, struct ane_error *err) {
   return ane_run_tapped(p, items, n_items, NULL, NULL, err);
 }
@@ -342,7 +383,6 @@ ane_status ane_run(struct ane_program *p, const struct ane_run_item *items, int3
 ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *items, int32_t n_items, ane_tap_fn tap, void *tap_arg,
                           struct ane_error *err) {
   int64_t tokens;
-  float *shared = NULL;
   ane_status st = check_items(p, items, n_items, &tokens, err);
   if (st || n_items == 0) return st;
   bool keep = false;
@@ -351,11 +391,10 @@ ane_status ane_run_tapped(struct ane_program *p, const struct ane_run_item *item
   if (keep && n_items > 1) {
     int64_t rows = 0;
     for (int32_t i = 0; i < n_items; i++) rows += out_rows_of(&items[i]);
-    results = shared = ane_malloc((size_t)(rows * p->vocab) * sizeof *shared);
-    if (!shared) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
+    if (!(results = common_rows(p, rows))) return ane_fail(err, ANE_NOMEM, "no memory for %" PRId64 " rows of logits", rows);
   }
   st = choose_rope(p, items, n_items, err); /* last, because it changes sessions */
   if (!st) st = run_items(p, items, n_items, results, tap, tap_arg, err);
-  ane_free(shared);
+  if (p->common_rows_bytes > COMMON_ROWS_KEPT) free_common_rows(p);
   return st;
 }

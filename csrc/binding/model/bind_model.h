@@ -67,6 +67,8 @@ int bind_graph_slice_head(lua_State *L);
 
 /* Returns the open session at `arg`, and its program in *box; raises otherwise. */
 struct ane_session *bind_check_session(lua_State *L, int arg, struct bind_program_box **box);
+/* program:draw; see lua_sampler.c. */
+int bind_program_draw(lua_State *L);
 /* program:adapter; see lua_adapter.c. */
 int bind_adapter_new(lua_State *L, int program);
 /* Reads the list {{adapter, scale}, ...} at `arg` and returns its length. Raises if it is something else. */

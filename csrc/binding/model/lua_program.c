@@ -536,12 +536,12 @@ static int meth_tostring(lua_State *L) {
 }
 
 void bind_program(lua_State *L) {
-  static const luaL_Reg methods[] = {{"session", meth_session},     {"prefixes", meth_prefixes}, {"info", meth_info},
-                                     {"max_chunk", meth_max_chunk}, {"context", meth_context},   {"vocab", meth_vocab},
-                                     {"n_ids", meth_n_ids},         {"exact", meth_exact},       {"head", meth_head},
-                                     {"profile", meth_profile},     {"run", meth_run},           {"mask_size", meth_mask_size},
-                                     {"values", meth_values},       {"dump", meth_dump},         {"close", meth_close},
-                                     {"adapter", meth_adapter},     {"adapt", meth_adapt},       {NULL, NULL}};
+  static const luaL_Reg methods[] = {
+      {"session", meth_session}, {"prefixes", meth_prefixes}, {"info", meth_info},   {"max_chunk", meth_max_chunk},
+      {"context", meth_context}, {"vocab", meth_vocab},       {"n_ids", meth_n_ids}, {"exact", meth_exact},
+      {"head", meth_head},       {"profile", meth_profile},   {"run", meth_run},     {"mask_size", meth_mask_size},
+      {"values", meth_values},   {"dump", meth_dump},         {"close", meth_close}, {"adapter", meth_adapter},
+      {"adapt", meth_adapt},     {"draw", bind_program_draw}, {NULL, NULL}};
   static const luaL_Reg meta[] = {{"__gc", meth_close}, {"__close", meth_close}, {"__tostring", meth_tostring}, {NULL, NULL}};
   bind_class(L, PROGRAM_CLASS, methods, meta);
   lua_pushcfunction(L, program_new);

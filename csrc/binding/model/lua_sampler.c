@@ -1,5 +1,7 @@
-/* Class "ane.sampler": the filters of csrc/sampling over tensors, with scratch that is reused between draws; and the functions
- * core.sampler, core.logprobs, core.softmax, core.divergence, core.random. lua/ane/generate/sampler.lua checks the options. */
+/* Class "ane.sampler": the filters of csrc/sampling over tensors and rows of sessions, with scratch that is reused between draws;
+ * program:draw; and the functions core.sampler, core.logprobs, core.softmax, core.divergence, core.random.
+ * lua/ane/generate/sampler.lua checks the options. */
+#include "binding/model/bind_model.h"
 #include "binding/tensor/bind_tensor.h"
 #include "sampling/sampling.h"
 
@@ -96,6 +98,115 @@ static int meth_draw(lua_State *L) {
   return 2;
 }
 
+/* The logits of a row of the session at `arg` (row: 0-based, from its last run), of *n floats; NULL: none. */
+static const float *row_of(lua_State *L, int arg, int64_t row, int32_t *n) {
+  struct bind_program_box *box;
+  const struct ane_session *s = bind_check_session(L, arg, &box);
+  *n = (int32_t)ane_program_info(box->program).vocab;
+  return ane_session_logits(s, row);
+}
+
+static int64_t rows_of(lua_State *L, int arg) {
+  struct bind_program_box *box;
+  return ane_session_rows(bind_check_session(L, arg, &box));
+}
+
+/* sampler:draw_row(session, row, position, recent) -> as draw, from a row of the session's last run, which is not copied */
+static int meth_draw_row(lua_State *L) {
+  struct lua_sampler *s = luaL_checkudata(L, 1, SAMPLER);
+  int32_t n;
+  size_t n_recent = 0;
+  struct ane_ranked out;
+  struct ane_error err;
+  lua_settop(L, 5);
+  (void)row_of(L, 2, 0, &n);
+  lua_Integer position = bind_integer(L, 4, 0, INT64_MAX);
+  const int32_t *recent = lua_isnil(L, 5) ? NULL : bind_ids(L, 5, &n_recent);
+  reserve(L, s, n);
+  const float *row = row_of(L, 2, bind_row(L, 3, rows_of(L, 2)), &n); /* now: a finaliser may have closed the session */
+  if (!row) return bind_no_row(L, rows_of(L, 2));
+  if (ane_sample(row, n, &s->how, recent, n_recent, (uint64_t)position, s->work, s->ranked, &out, &err))
+    return bind_fail(L, &err);
+  lua_pushinteger(L, out.id);
+  lua_pushnumber(L, out.value);
+  return 2;
+}
+
+/* Draws that are made together. */
+struct drawing {
+  const float *row;
+  const struct ane_sampling *how;
+  const int32_t *recent;
+  size_t n_recent;
+  uint64_t position;
+  struct ane_ranked out;
+  bool failed;
+};
+struct drawings {
+  struct drawing *list;
+  int32_t n;                 /* logits of a row */
+  struct ane_ranked *ranked; /* n for each thread */
+  float *work;               /* n for each thread */
+};
+
+static void draw_one(void *arg, int64_t i, int thread) {
+  const struct drawings *all = arg;
+  struct drawing *d = &all->list[i];
+  size_t at = (size_t)thread * (size_t)all->n;
+  struct ane_error err;
+  d->failed = ane_sample(d->row, all->n, d->how, d->recent, d->n_recent, d->position, all->work + at, all->ranked + at, &d->out,
+                         &err) != ANE_OK;
+}
+
+/* program:draw(items) -> list of ids (false: nothing can be chosen), list of their logits after penalty and bias. items: list of
+ * {session, sampler, position [, recent]}; each draws from the last row of the session's last run, as sampler:draw does. The
+ * draws are divided over the program's threads. */
+int bind_program_draw(lua_State *L) {
+  struct bind_program_box *box = bind_check_program(L, 1), *other;
+  int n = (int)bind_length(L, 2, 4096);
+  struct ane_program_info info = ane_program_info(box->program);
+  struct drawings all = {.n = (int32_t)info.vocab};
+  size_t room = (size_t)info.threads * (size_t)info.vocab;
+  lua_settop(L, 2);
+  luaL_checkstack(L, 3 * n + 8, "too many items");
+  all.list = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *all.list, 0);
+  all.ranked = lua_newuserdatauv(L, room * (sizeof *all.ranked + sizeof *all.work), 0);
+  all.work = (float *)(void *)(all.ranked + room);
+  const int first = lua_gettop(L) + 1; /* stack index of item 0, which takes three slots: session, sampler, recent ids */
+  for (int i = 0; i < n; i++) {
+    struct drawing *d = &all.list[i];
+    *d = (struct drawing){0};
+    luaL_argcheck(L, lua_rawgeti(L, 2, i + 1) == LUA_TTABLE, 2, "each item is a list {session, sampler, position}");
+    int item = lua_gettop(L);
+    for (int k = 1; k <= 4; k++) lua_rawgeti(L, item, k);
+    d->how = &((struct lua_sampler *)luaL_checkudata(L, item + 2, SAMPLER))->how;
+    d->position = (uint64_t)bind_integer(L, item + 3, 0, INT64_MAX);
+    if (!lua_isnil(L, item + 4)) d->recent = bind_ids(L, item + 4, &d->n_recent), lua_replace(L, item + 3);
+    lua_settop(L, item + 3);
+    lua_remove(L, item);
+  }
+  for (int i = 0; i < n; i++) { /* a finaliser that ran meanwhile may have closed a session */
+    int session = first + 3 * i;
+    (void)bind_check_session(L, session, &other);
+    luaL_argcheck(L, other == box, 2, "a session of another program");
+    if (!(all.list[i].row = row_of(L, session, rows_of(L, session) - 1, &all.n))) return bind_no_row(L, rows_of(L, session));
+  }
+  ane_program_each(box->program, n, draw_one, &all);
+  lua_createtable(L, n, 0);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    const struct drawing *d = &all.list[i];
+    if (d->failed)
+      lua_pushboolean(L, 0);
+    else
+      lua_pushinteger(L, d->out.id);
+    lua_rawseti(L, -3, i + 1);
+    lua_pushnumber(L, d->failed ? 0 : (lua_Number)d->out.value);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 2;
+}
+
 /* core.logprobs(logits, id, top) -> log probability of id, {{id, logprob}, ...} of the `top` best */
 static int logprobs(lua_State *L) {
   int32_t n;
@@ -157,7 +268,7 @@ static int random_number(lua_State *L) {
   return 1 + (int)ANE_COUNT(word);
 }
 
-static const luaL_Reg methods[] = {{"draw", meth_draw}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"draw", meth_draw}, {"draw_row", meth_draw_row}, {NULL, NULL}};
 static const luaL_Reg meta[] = {{NULL, NULL}};
 static const luaL_Reg functions[] = {
     {"sampler", sampler_make},  {"logprobs", logprobs},    {"softmax", softmax},

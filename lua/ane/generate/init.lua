@@ -222,6 +222,8 @@ function M.start(session, tokenizer, ids, opts, kept)
   if opts.calls then self.decoder, self.watch, self.reader = calling.view(opts.calls, tokenizer, opts, self.watch) end
   self.searches = session.searches
   self.plain = self.sampler.plain and not opts.logits_processor and not opts.logprobs
+  -- The sampler takes the logits as they are, so they need not be copied.
+  self.draws = session._draw and not (self.plain or opts.logits_processor or opts.logprobs or grammar)
   self.result = {
     ids = {}, prompt_ids = ids, seed = self.sampler.seed, logprobs = opts.logprobs and {} or nil,
     grammar_complete = grammar and false or nil,
@@ -400,6 +402,7 @@ local function choose(self)
     local id, message, code = choose_plain(self)
     if id or message ~= true then return id, message, code end
   end
+  if self.draws then return self.sampler:next_of(session, self.row, #self.all, self.all) end
   local raw = session:logits(self.row)
   local logits = raw
   if opts.logits_processor then
@@ -584,6 +587,13 @@ function Run:settle()
   if n - session.length > math.max(1, #self.result.ids) then return true end -- stopped during prefill
   return session:feed(table.move(self.all, session.length + 1, n, 1, {}), { want = "last" }, self) -- the last token, and forced ones
 end
+
+--- For pools: what program:draw needs to draw the token that a feed with want = "last" in progress is for; nil: it is not drawn from the
+-- logits as they are.
+function Run:draw_item() return self.draws and self.sampler:item(self.session:_raw(), #self.all, self.all) or nil end
+
+--- Takes the token that was drawn.
+function Run:drawn(id, value) self.sampler:drawn(#self.all, id, value) end
 
 --- Text so far.
 function Run:text()

@@ -58,19 +58,38 @@ function M.new(opts)
   }, Sampler)
 end
 
+-- The tokens to which the repetition penalty applies, or nil.
+local function recent(self, ids)
+  if not self.window then return nil end
+  local n = #ids
+  return table.move(ids, self.window == 0 and 1 or math.max(1, n - self.window + 1), n, 1, {})
+end
+
 --- Chooses the token for a position.
 -- @param logits tensor, one value per token
 -- @param position index of the new token in the whole sequence: with the seed it fixes the random number
 -- @param ids the tokens before it, for the repetition penalty
 -- @return id, its logit after penalty and bias; or nil, message, code
 function Sampler:next(logits, position, ids)
-  local recent
-  if self.window then
-    local n = #ids
-    recent = table.move(ids, self.window == 0 and 1 or math.max(1, n - self.window + 1), n, 1, {})
-  end
-  return self._chain:draw(logits, position, recent)
+  return self._chain:draw(logits, position, recent(self, ids))
 end
+
+--- As next, from a row of a session's last feed, which is not copied.
+-- @param session of ane.generate.session
+-- @param row as session:logits takes it
+function Sampler:next_of(session, row, position, ids)
+  local drawn = self._drawn
+  self._drawn = nil
+  if drawn and drawn.position == position then return drawn.id, drawn.value end
+  return session:_draw(self._chain, row, position, recent(self, ids))
+end
+
+--- What program:draw needs to draw the token of a position together with those of other sessions.
+-- @param raw session of ane.core
+function Sampler:item(raw, position, ids) return { raw, self._chain, position, recent(self, ids) } end
+
+--- Takes what program:draw has drawn; next_of() returns it for this position.
+function Sampler:drawn(position, id, value) self._drawn = { position = position, id = id, value = value } end
 
 --- Computes the log probability of a token and of the `top` best tokens, from raw logits.
 -- @return logprob, list of {id, logprob}

@@ -201,6 +201,18 @@ function Session:logits(i)
   return core:logits(at)
 end
 
+--- Draws a token from a row of the last feed, for ane.generate.
+-- @param chain of core.sampler
+-- @param i row, as for logits
+-- @param position, recent as chain:draw takes them
+function Session:_draw(chain, i, position, recent)
+  local core = opened(self)
+  if self._rows or self._restored or self._best_only or type(core) ~= "userdata" then
+    return chain:draw(self:logits(i), position, recent)
+  end
+  return chain:draw_row(core, row_of(i, core:rows(), "logits"), position, recent)
+end
+
 --- Best token of a row of the last feed (the lowest id where several are equal).
 -- @param i as for logits
 -- @return its id, its logit

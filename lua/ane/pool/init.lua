@@ -420,6 +420,23 @@ local function advance(self, part)
   end
 end
 
+-- Draws the next tokens of the replies whose feeds are complete, all together. Each reply then takes its own.
+local function draw(self, items)
+  local program, list, runs = self._engine.program, {}, {}
+  if not program.draw then return end
+  for _, part in ipairs(items) do
+    local r, item = part.request, part.request.item
+    local complete = not (part.failed or part.starved or r.done or item.replay) and item.fed + part.n == #item.ids
+    local wanted = complete and part.want == "last" and r.run and r.run:draw_item()
+    if wanted then list[#list + 1], runs[#runs + 1] = wanted, r.run end
+  end
+  if #list < 2 then return end
+  local ids, values = program:draw(list)
+  for i, run in ipairs(runs) do
+    if ids[i] then run:drawn(ids[i], values[i]) end -- otherwise the reply itself draws, and says what is wrong
+  end
+end
+
 -- Continues the requests of a batch. A starved part is tried again in the next step.
 local function deliver(self, items)
   for _, part in ipairs(items) do
@@ -477,6 +494,7 @@ local function one_step(self)
     if total > 0 then self._price:stepped(total, seconds) end
     stats.seconds = stats.seconds + seconds
     stats.steps, stats.largest_step = stats.steps + 1, math.max(stats.largest_step, total)
+    draw(self, items)
     deliver(self, items)
     -- The first becomes the last, so that decodes that do not fit in a step alternate.
     if #self._running > self._step_tokens then table.insert(self._running, table.remove(self._running, 1)) end
