@@ -1,4 +1,4 @@
-/* Prefetching of memory that will soon be written. */
+/* Prefetching of memory that will soon be used. */
 #ifndef ANE_BASE_PREFETCH_H
 #define ANE_BASE_PREFETCH_H
 
@@ -16,6 +16,12 @@ static inline void ane_prefetch_to_write(const void *at, int64_t bytes) {
     __builtin_prefetch(line, 1);
 #endif
   }
+}
+
+/* Prefetches the cache lines of `bytes` bytes: to be read, or to be written where no other thread has used them. */
+static inline void ane_prefetch(const void *at, int64_t bytes) {
+  for (const char *line = (const char *)((uintptr_t)at & ~(uintptr_t)63), *end = (const char *)at + bytes; line < end; line += 64)
+    __builtin_prefetch(line);
 }
 
 #endif
