@@ -4,11 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-/* exp(x) for x <= 0, within 2 units in the last place; 0 below -87. Uses the range reduction and polynomial of Cephes' expf
+/* Below this number exp() counts as 0. */
+enum { LEAST = -87 };
+
+/* exp(x) for x <= 0, within 2 units in the last place; 0 below LEAST. Uses the range reduction and polynomial of Cephes' expf
  * (Moshier). It has no branches, so that compilers vectorise loops over it, and gives the same result on every machine. */
 static inline float exp_negative(float x) {
   const float rounder = 0x1.8p23f, log2e = 1.44269504088896341f, ln2_hi = 0.693359375f, ln2_lo = -2.12194440e-4f;
-  float inside = x > -87.0f ? x : -87.0f; /* NaN too */
+  float inside = x > LEAST ? x : LEAST; /* NaN too */
   float k = (inside * log2e + rounder) - rounder;
   float r = inside - k * ln2_hi - k * ln2_lo;
   float p = 1.9875691500e-4f;
@@ -22,7 +25,7 @@ static inline float exp_negative(float x) {
     int32_t i;
     float f;
   } power = {((int32_t)k + 127) * (1 << 23)};
-  return x > -87.0f ? p * power.f : 0.0f;
+  return x > LEAST ? p * power.f : 0.0f;
 }
 
 /* exp((v - max) * scale). It is 1 if v equals max, even if both are infinite (a forced token), and 0 for NaN. */
@@ -113,7 +116,7 @@ static int32_t reach(const struct ane_ranked *ranked, int32_t count, float max, 
 
 /* All tokens of a row with a weight above 0, in buckets. Bucket i has those whose scaled logit is i / FINE to (i + 1) / FINE
  * below the best, so all tokens of a bucket rank above those of the next one. */
-enum { FINE = 16, BUCKETS = 87 * FINE + 1 };
+enum { FINE = 16, BUCKETS = -LEAST * FINE + 1 };
 struct buckets {
   const float *row;
   int32_t n;
@@ -124,8 +127,8 @@ struct buckets {
 
 /* The bucket of a value; BUCKETS: its weight is 0. */
 static inline int32_t bucket_of(float v, float max, float scale) {
-  float x = (v - max) * scale, inside = x > -87.0f ? x : -87.0f;
-  int32_t at = x > -87.0f ? (int32_t)(inside * -(float)FINE) : BUCKETS;
+  float x = (v - max) * scale, inside = x > LEAST ? x : LEAST;
+  int32_t at = x > LEAST ? (int32_t)(inside * -(float)FINE) : BUCKETS;
   return v == max ? 0 : at;
 }
 

@@ -1,6 +1,7 @@
 --- Functions that several commands share: loading a model by the options, reading input, writing results and remarks.
--- Needs ane.core, ane.cli.sandbox, ane.util.byte_order, ane.util.progress and ane.util.units; ane.cli.conversations, ane.model,
--- ane.evaluate.calibrate and ane.model.samples if a model is loaded; ane.jinja for texts of chat templates.
+-- Needs ane.core, ane.cli.sandbox, ane.util.byte_order, ane.util.progress and ane.util.units; ane.model and its modules if a model is
+-- loaded; ane.cli.conversations, ane.evaluate.calibrate, ane.quantise.moments and ane.quantise.tune for calibrations; ane.coreml.plan for
+-- --mixed; ane.hub for names on a hub; ane.jinja for texts of chat templates.
 -- Usage: `local model <close>, message, code = common.load(args); if not model then return nil, message, code end`
 
 local byte_order = require "ane.util.byte_order"
