@@ -264,6 +264,13 @@ local function check_target(args, source)
   return size and true, message, code
 end
 
+-- Locks the output while the text is read. Returns an object to be closed, or false: the run keeps no notes; or nil, message.
+local function reserve(args)
+  if not args.calibrate or args.sweep then return false end
+  local reserved, message = require("ane.quantise").reserve(args.out)
+  return reserved, message
+end
+
 -- Writes the file of args.out as the options say. Returns the report; or nil, message, code.
 local function write(args)
   local started = core.clock()
@@ -280,6 +287,8 @@ local function write(args)
   local fine
   fine, message = check_target(args, source)
   if not fine then return nil, message end
+  local reserved <close>, taken = reserve(args)
+  if reserved == nil then return nil, taken end
   local chosen, expected = apply_budget(args, source)
   if not chosen then return nil, expected end
   local importance, report

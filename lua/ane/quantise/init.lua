@@ -553,6 +553,10 @@ function M.size(source, out, opts, level)
   return failure.catch(size_of, plan, out, opts)
 end
 
+--- Keeps other processes from writing `out` while a text is read for a run with resume = true, which then has the lock.
+-- @return an object to be closed at the end of the run; or nil, message, code
+function M.reserve(out) return failure.catch(resume.reserve, out) end
+
 -- A value of metadata as text that differs for different values.
 local function text_of(value)
   if type(value) ~= "table" then return ("%s %d %s"):format(math.type(value) or type(value), #tostring(value), tostring(value)) end

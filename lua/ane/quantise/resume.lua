@@ -47,12 +47,33 @@ local function journal_of(names)
   return reader
 end
 
+-- The locks that reserve() holds, by output.
+local reserved = {}
+
 --- Raises if the files beside `out` are not those of a run, or another process writes them. It makes no file.
 function M.check(out)
   local names = names_of(out)
-  local lock <close> = core.path_kind(names.journal) and try(core.append(names.journal)) or nil -- luacheck: ignore 211
+  local exists = not reserved[out] and core.path_kind(names.journal)
+  local lock <close> = exists and try(core.append(names.journal)) or nil -- luacheck: ignore 211
   local reader = journal_of(names)
   if reader then reader.close() end
+end
+
+--- Locks the files of an output for a run that first reads a text, so that no other process begins the same work. open() takes the lock
+-- over. Raises as check() does.
+-- @return an object to be closed at the end of the run
+function M.reserve(out)
+  M.check(out)
+  local path = names_of(out).journal
+  local is_new = core.path_kind(path) == nil
+  local lock = try(core.append(path))
+  reserved[out] = lock
+  return setmetatable({}, { __close = function()
+    if reserved[out] ~= lock then return end
+    reserved[out] = nil
+    if is_new then os.remove(path) end
+    lock:close()
+  end })
 end
 
 -- Begins anew.
@@ -89,7 +110,8 @@ function M.open(out, settings)
   settings.ane_quantise = 2
   local self = setmetatable({ names = names, settings = settings, kept = {}, saved = core.clock(), took = 0 }, Notes)
   M.check(out)
-  self.lock = try(core.append(names.journal))
+  self.lock = reserved[out] or try(core.append(names.journal))
+  reserved[out] = nil
   local ok, message = pcall(function()
     local reader = journal_of(names)
     if not reader then return fresh(self) end

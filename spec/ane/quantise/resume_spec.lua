@@ -446,6 +446,24 @@ describe("ane quantise --calibrate", function()
     assert.same({ "out.gguf", "text" }, names())
   end)
 
+  it("is refused at once while another process reads its text for the same file", function()
+    local text = write_text()
+    local first = assert(io.popen(("%s %s >%s 2>&1"):format(command.path(), ARGS:format(path(), "-"), path "said"), "w"))
+    local deadline = core.clock() + 60
+    while not core.path_kind(path "out.gguf.journal") and core.clock() < deadline do os.execute "sleep 0.05" end
+    local code, _, err = command.run { "quantise", tiny.path(), path(), "--weights", "q4_k", "--calibrate", text }
+    assert.equal(1, code)
+    assert.matches("another process", err)
+    first:write(TEXT)
+    assert.is_true(first:close(), core.read_file(path "said"))
+    assert.same({ "out.gguf", "said", "text" }, names())
+    os.remove(path())
+    code, _, err = command.run { "quantise", tiny.path(), path(), "--weights", "q4_k", "--calibrate", path "missing" }
+    assert.equal(1, code)
+    assert.matches("missing", err)
+    assert.same({ "said", "text" }, names())
+  end)
+
   it("says that it begins anew", function()
     local text = write_text()
     assert(core.write_file(path "slow.lua", SLOW))
