@@ -154,13 +154,14 @@ local function run_pool(model)
   local pool, message, code = model:pool { sessions = 2 }
   if not pool then return nil, message, code end
   local replies = {}
-  for i = 1, 3 do
-    replies[i], message, code = pool:add({ 1, 17, 30 + i }, { max_tokens = 3 + i, ignore_eos = true })
+  for i = 1, 3 do -- two of them are sampled together
+    local opts = { max_tokens = 3 + i, ignore_eos = true, temperature = i < 3 and 1 or 0, seed = i }
+    replies[i], message, code = pool:add({ 1, 17, 30 + i }, opts)
     if not replies[i] then return nil, message, code end
   end
   pool:run()
   for _, reply in ipairs(replies) do
-    if reply.error then return nil, reply.error, reply.code end
+    if reply.message then return nil, reply.message, reply.code end
   end
   pool:close()
   return true

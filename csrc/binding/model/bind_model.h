@@ -29,6 +29,7 @@ struct bind_program_box {
   struct ane_adapter *adapters[ANE_SESSION_ADAPTERS]; /* default adapters of sessions; owned */
   float scales[ANE_SESSION_ADAPTERS];
   int n_adapters;
+  void *draw_scratch;     /* of program:draw, for all threads; NULL: none yet */
   struct bind_link *link; /* of a stage; NULL: the program is whole */
   bool running;           /* functions of the link may be called: they cannot use the program or its sessions */
 };

@@ -22,6 +22,7 @@ void bind_program_release(struct bind_program_box *box) {
   while (box->n_adapters > 0) ane_adapter_release(box->adapters[--box->n_adapters]);
   ane_program_destroy(box->program);
   bind_link_free(box);
+  ane_free(box->draw_scratch);
   while (box->n_sources > 0) ane_source_close(box->sources[--box->n_sources]);
   ane_free(box);
 }

@@ -3,6 +3,8 @@
  * lua/ane/generate/sampler.lua checks the options. */
 #include "binding/model/bind_model.h"
 #include "binding/tensor/bind_tensor.h"
+
+#include "base/alloc.h"
 #include "sampling/sampling.h"
 
 #include <math.h>
@@ -158,20 +160,19 @@ static void draw_one(void *arg, int64_t i, int thread) {
                          &err) != ANE_OK;
 }
 
-/* program:draw(items) -> list of ids (false: nothing can be chosen), list of their logits after penalty and bias. items: list of
- * {session, sampler, position [, recent]}; each draws from the last row of the session's last run, as sampler:draw does. The
- * draws are divided over the program's threads. */
+/* program:draw(items) -> list of ids (false: nothing can be chosen), list of their logits after penalty and bias; or nil,
+ * message, code. items: list of one or more {session, sampler, position [, recent]}; each draws from the last row of the
+ * session's last run, as sampler:draw does. The draws are divided over the program's threads. */
 int bind_program_draw(lua_State *L) {
   struct bind_program_box *box = bind_check_program(L, 1), *other;
   int n = (int)bind_length(L, 2, 4096);
+  luaL_argcheck(L, n >= 1, 2, "must have 1 .. 4096 items");
   struct ane_program_info info = ane_program_info(box->program);
   struct drawings all = {.n = (int32_t)info.vocab};
   size_t room = (size_t)info.threads * (size_t)info.vocab;
   lua_settop(L, 2);
   luaL_checkstack(L, 3 * n + 8, "too many items");
-  all.list = lua_newuserdatauv(L, (size_t)ANE_MAX(n, 1) * sizeof *all.list, 0);
-  all.ranked = lua_newuserdatauv(L, room * (sizeof *all.ranked + sizeof *all.work), 0);
-  all.work = (float *)(void *)(all.ranked + room);
+  all.list = lua_newuserdatauv(L, (size_t)n * sizeof *all.list, 0);
   const int first = lua_gettop(L) + 1; /* stack index of item 0, which takes three slots: session, sampler, recent ids */
   for (int i = 0; i < n; i++) {
     struct drawing *d = &all.list[i];
@@ -191,6 +192,12 @@ int bind_program_draw(lua_State *L) {
     luaL_argcheck(L, other == box, 2, "a session of another program");
     if (!(all.list[i].row = row_of(L, session, rows_of(L, session) - 1, &all.n))) return bind_no_row(L, rows_of(L, session));
   }
+  if (!box->draw_scratch) box->draw_scratch = ane_malloc(room * (sizeof *all.ranked + sizeof *all.work));
+  if (!(all.ranked = box->draw_scratch)) {
+    struct ane_error err;
+    return ane_fail(&err, ANE_NOMEM, "no memory to draw tokens"), bind_fail(L, &err);
+  }
+  all.work = (float *)(void *)(all.ranked + room);
   ane_program_each(box->program, n, draw_one, &all);
   lua_createtable(L, n, 0);
   lua_createtable(L, n, 0);

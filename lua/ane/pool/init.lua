@@ -432,7 +432,7 @@ local function draw(self, items)
   end
   if #list < 2 then return end
   local ids, values = program:draw(list)
-  for i, run in ipairs(runs) do
+  for i, run in ipairs(ids and runs or {}) do
     if ids[i] then run:drawn(ids[i], values[i]) end -- otherwise the reply itself draws, and says what is wrong
   end
 end
